@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.library.families import Configuration, block_of, canonical
+from fpemu.library.families import Configuration, block_of, canonical, resolved
 from fpemu.library.heuristic import CODES, WORKSPACE, Heuristic
 from fpemu.library.heuristic import FIELDS as HEURISTIC_FIELDS
 from fpemu.library.model import NETWORKS, features, load
@@ -70,13 +70,14 @@ PROGRAM = r"""
 #include <cublasLt.h>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
 #include <vector>
 // argv: seconds, threads, workspace, file of int[3] shapes, file of short[FIELDS] results, and for each type and layout
 // four codes and whether A is transposed; row n has entry n modulo their number
-const int FIELDS = 6;
+const int FIELDS = 8, MULTIPROCESSORS = 132;  // of an H100 or H200
 int main(int count, char **v) {
   double seconds = atof(v[1]); size_t workspace = atoll(v[3]); int kinds = (count - 6) / 5; const long chunk = 1000;
   FILE *f = fopen(v[4], "rb"); fseek(f, 0, SEEK_END); long n = ftell(f) / 12; rewind(f);
@@ -114,13 +115,15 @@ int main(int count, char **v) {
         cublasLtMatmulHeuristicResult_t answer; int found = 0;
         if (cublasLtMatmulAlgoGetHeuristic(h, desc[i], a[i], b[i], c[i], c[i], p, 1, &answer, &found) || !found)
           continue;
-        cublasLtMatmulAlgoConfigAttributes_t of[FIELDS] = {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
+        cublasLtMatmulAlgoConfigAttributes_t of[FIELDS - 1] = {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
           CUBLASLT_ALGO_CONFIG_SPLITK_NUM, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION,
-          CUBLASLT_ALGO_CONFIG_TILE_ID};
-        for (int k = 0; k < FIELDS; k++) {
-          int x = 0; size_t size; cublasLtMatmulAlgoConfigGetAttribute(&answer.algo, of[k], &x, 4, &size);
+          CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID};
+        for (int k = 0; k < FIELDS - 1; k++) {
+          int x = 0; size_t size;
+          cublasLtMatmulAlgoConfigGetAttribute(&answer.algo, of[k], &x, k == FIELDS - 2 ? 2 : 4, &size);
           out[FIELDS * row + k] = x;
         }
+        out[FIELDS * row + FIELDS - 1] = lround(answer.wavesCount * MULTIPROCESSORS);
       }
     }
   });
@@ -177,12 +180,22 @@ def collect(file: Path, shapes: np.ndarray, kinds: list[tuple[str, str]], second
         codes = [str(code) for kind, layout in kinds for code in (*CODES[kind], int(layout == "TN"))]
         given = [str(seconds), str(threads), str(WORKSPACE), str(folder / "shapes"), str(folder / "answers")]
         subprocess.run([str(folder / "queries"), *given, *codes], check=True)
-        answers = np.fromfile(folder / "answers", np.int16).reshape(-1, len(FIELDS))
+        answers = with_slices(np.fromfile(folder / "answers", np.int16).reshape(-1, 8), shapes, kinds)
     print(f"{len(answers):,} of {len(shapes):,} answers", flush=True)
     with ProcessPoolExecutor(PER_FILE) as pool:
         for start in range(0, len(kinds), PER_FILE):
             part = {i: answers[i :: len(kinds)] for i in range(start, min(len(kinds), start + PER_FILE))}
             pool.submit(_write, file.with_name(f"{file.name}-{start // PER_FILE}.npz"), part)
+
+
+def with_slices(answers: np.ndarray, shapes: np.ndarray, kinds: list[tuple[str, str]]) -> np.ndarray:
+    """`FIELDS` of answers that also have the cluster and the thread blocks, with the slices of stream-K kernels."""
+    names = (*FIELDS, "cluster", "blocks")
+    for row in np.flatnonzero(answers[:, 2] == -1):
+        layout = kinds[row % len(kinds)][1]
+        found = resolved(dict(zip(names, answers[row].tolist(), strict=True)), layout, shapes[row].tolist())
+        answers[row, 2] = found.splits
+    return answers[:, : len(FIELDS)]
 
 
 def _write(file: Path, parts: dict[int, np.ndarray]) -> None:
@@ -205,7 +218,7 @@ def smooth(configs: np.ndarray, kind: str) -> np.ndarray:
     blocks[0] = blocks[0] if kind == "tf32" else 0
     stages[mma] = blocks[np.clip(stages, 0, 63)][mma]
     family[mma] = 21 if kind == "tf32" else 24
-    reduced = np.isin(family, (20, 21, 22, 24, 35, 36, 55, 63, 66)) & (splits > 0)
+    reduced = np.isin(family, (20, 21, 22, 24, 35, 36, 43, 55, 63, 66)) & (splits > 0)
     reduction[reduced & ((splits == 1) | (kind not in ("fp16", "bf16")))] = 0
     custom[(family == 66) | plain] = 0
     stages[family == 66], stages[plain] = 35, 0

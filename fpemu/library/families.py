@@ -435,7 +435,7 @@ def canonical(configs: NDArray[Any], K: NDArray[Any], kind: str) -> NDArray[np.i
     splits[capped] = np.minimum(splits, blocks)[capped]
     family[turns & (family == 36)] = 35
     stages[turns] = np.where(family == 55, 31, np.where(block == 16, 3, np.where(block == 32, 9, stages)))[turns]
-    reduction[turns] = 0
+    reduction[turns | ((family == _STREAM_K) & (splits > 1))] = 0
     out[turns & (splits == 1)] = (22 if size == 8 else 20, 0, 1, 0, 0) if name != "tf32" else (63, 15, 1, 0, 0)
     if name == "tf32":  # family 55 multiplies in fp32, 63 in tf32
         alone = turns & (splits == 1) & (np.asarray(configs)[:, 0] == 55)
