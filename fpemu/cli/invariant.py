@@ -44,7 +44,7 @@ def invariant(
     --vary varies N, K (zeros are appended), the alignment of the operands in bytes, or a keyword of FUNCTION, such as
     workspace=0,33554432, for the one M of --m. --ranks compares tensor parallelism on several GPUs.
 
-    Exit status 0 if every row has one order for all values; 1 if the order changes.
+    Exit status 0 if every row has one order for all values; 1 if the order changes or is not known.
     """
     cli.check_file(draw, "a drawing", ".png", ".svg", ".pdf")
     if (target is None) == (library is None):

@@ -78,8 +78,8 @@ class Invariance:
 
     @property
     def invariant(self) -> bool:
-        """Whether every row of D has the same order for every value."""
-        return len(self.orders) == 1
+        """Whether every row of D has the same known order for every value."""
+        return len(self.orders) == 1 and all(interval.orders for interval in self.intervals)
 
     @property
     def first_break(self) -> Any:
@@ -94,6 +94,8 @@ class Invariance:
         if self.invariant:
             return f"{kind}: one order; {what} to {self.intervals[-1].last}\norder 1: {self.orders[0]}"
         title = f"NOT {kind}: {len(self.orders)} orders, the first change at {name} = {self.first_break}"
+        if self.first_break is None:
+            title = f"{kind} or not: one order, and orders that are not known"
         lines = [f"{title}; {what} to {self.intervals[-1].last}", *map(str, self.intervals[:_LISTED])]
         lines += [f"and {len(self.intervals) - _LISTED} more intervals"] * (len(self.intervals) > _LISTED)
         return "\n".join([*lines, *(f"order {i + 1}: {text}" for i, text in enumerate(self.orders))])

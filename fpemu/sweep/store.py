@@ -55,7 +55,7 @@ class Result(NamedTuple):
 # --- keys
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
-    *(f"{name}.py" for name in ("rounding", "arguments", "_system", "inputs")),
+    *(f"{name}.py" for name in ("rounding", "arguments", "_cublas", "_system", "inputs")),
     *("formats", "compiled", "metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline"),
     "library",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +165,8 @@ def files(folder):
 
 
 @pytest.mark.parametrize(("command", "complaint"), REFUSALS)
-def test_wrong_arguments_are_one_line_and_leave_nothing(files, capsys, command, complaint):
+def test_wrong_arguments_are_one_line_and_leave_nothing(files, capsys, monkeypatch, command, complaint):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own folder beside a module
     before = sorted(os.listdir())
     assert complaint in refusal(capsys, *command.replace("AB", "A.npy B.npy").split())
     assert sorted(os.listdir()) == before
