@@ -89,6 +89,8 @@ _VECTOR = {
     **dict.fromkeys((72, 90, 100), _Lanes(16, 64)),
     **dict.fromkeys((74, 92), _Lanes(32, 64)),
 }
+# for each option the first one with the same lanes
+_FIRST_OPTION = {n: next(first for first, other in _VECTOR.items() if other == lanes) for n, lanes in _VECTOR.items()}
 
 
 def plan(
@@ -441,8 +443,7 @@ def canonical(configs: NDArray[Any], K: NDArray[Any], kind: str) -> NDArray[np.i
         alone = turns & (splits == 1) & (np.asarray(configs)[:, 0] == 55)
         out[alone] = (20, 0, 1, 0, 0)
     vector = (family == 13) & (reduction == 0)
-    for option, lanes in _VECTOR.items():
-        custom[vector & (custom == option)] = next(n for n, other in _VECTOR.items() if other == lanes)
+    custom[vector] = [_FIRST_OPTION.get(option, option) for option in custom[vector].tolist()]
     if size >= 4:
         out[vector & (custom == 0)] = (22 if size == 8 else 20, 0, 1, 0, 0)
     return out

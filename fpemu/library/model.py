@@ -71,7 +71,8 @@ class Model(NamedTuple):
     networks: tuple[Network, ...]
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
-    configurations: NDArray[np.int16]  # of the classes, equal rows side by side; -1: a rare one
+    configurations: NDArray[np.int16]  # -1: a rare one
+    starts: NDArray[np.int64]  # of each configuration, its first class; the others follow
     flags: tuple[float, float]  # 1 for TN, 1 for bf16, else 0
     threshold: float
 
@@ -80,10 +81,9 @@ class Model(NamedTuple):
         flags = np.broadcast_to(np.array(self.flags), (len(shapes), 2))
         x = (features(shapes.astype(np.float64), flags).astype(np.float32) - self.mean) / self.deviation
         classes = np.mean([network(x) for network in self.networks], axis=0)
-        starts = np.flatnonzero((np.diff(self.configurations, axis=0, prepend=-2) != 0).any(axis=1))
-        share = np.add.reduceat(classes, starts, axis=1)
+        share = np.add.reduceat(classes, self.starts, axis=1)
         top = np.argsort(-share, axis=1, kind="stable")[:, :_CANDIDATES]
-        rows = self.configurations[starts[top]]
+        rows = self.configurations[top]
         merged = canonical(rows.reshape(-1, 5), np.repeat(shapes[:, 2], top.shape[1]), kind).reshape(rows.shape)
         same = (merged[:, :, None] == merged[:, None]).all(axis=3)
         total = (same * np.take_along_axis(share, top, axis=1)[:, None].astype(np.float64)).sum(axis=2)
@@ -110,9 +110,9 @@ class Layers(NamedTuple):
 
     def __call__(self, shapes: NDArray[Any], kind: str) -> NDArray[np.int16]:
         """The canonical `Configuration` rows (n, 5) of shapes (n, 3); a row of -1 outside the layers."""
-        known, asked = (x[:, 0].astype(np.int64) << 32 | x[:, 1].astype(np.int64) for x in (self.sizes, shapes[:, 1:]))
-        layer = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-        inside = (known[layer] == asked) & (shapes[:, 0] <= self.most)
+        keys, wanted = (x[:, 0].astype(np.int64) << 32 | x[:, 1].astype(np.int64) for x in (self.sizes, shapes[:, 1:]))
+        layer = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        inside = (keys[layer] == wanted) & (shapes[:, 0] <= self.most)
         if not inside.any():
             return np.full((len(shapes), 5), -1, np.int16)
         runs = self.layer.astype(np.int64) * (self.most + 1) + self.first
@@ -143,7 +143,9 @@ def load(path: Path, kind: str, layout: str) -> Model | None:
         networks = tuple(map(Network, _networks(data, name)))
         mean, deviation, classes = (data[f"{name} {part}"] for part in ("mean", "deviation", "configurations"))
         flags = float(layout == "TN"), float(kind == "bf16")
-        return Model(networks, mean, deviation, classes, flags, float(data[f"{kind} {layout} threshold"]))
+        starts = np.flatnonzero((np.diff(classes, axis=0, prepend=-2) != 0).any(axis=1))
+        threshold = float(data[f"{kind} {layout} threshold"])
+        return Model(networks, mean, deviation, classes[starts], starts, flags, threshold)
 
 
 def _networks(data: Any, name: str) -> list[tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]]:
