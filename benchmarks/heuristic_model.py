@@ -407,7 +407,7 @@ def build(folder: Path, seeds: list[int]) -> None:
 
 
 def changes(libraries: list[str], count: int = 20_000) -> None:
-    """Print the share of random shapes whose order differs from that of the first of some files of cuBLASLt."""
+    """Print, for each file of cuBLASLt, the share of random shapes whose order differs from that of the first file."""
     shapes = draw(99, count)
     first: list[np.ndarray] = []
     for library in libraries:

@@ -71,7 +71,7 @@ class Model(NamedTuple):
     networks: tuple[Network, ...]
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
-    configurations: NDArray[np.int16]  # -1: a rare one
+    configurations: NDArray[np.int16]  # -1: the class of all rare ones
     starts: NDArray[np.int64]  # of each configuration, its first class; the others follow
     flags: tuple[float, float]  # 1 for TN, 1 for bf16, else 0
     threshold: float

@@ -155,9 +155,10 @@ def lookup(
         if tuple(recorded[:3]) == tuple(sizes):
             return _product(table, type, layout, recorded)
     for origin, answers in (("table", model.layers), ("model", model.load)):
-        row = Configuration(*_answers(of, answers, type, layout, np.array([sizes]))[0].tolist())
-        if row.algorithm >= 0 and source in ("auto", origin):
-            return planned(row, type, layout, sizes, of, origin)
+        if source in ("auto", origin):
+            row = Configuration(*_answers(of, answers, type, layout, np.array([sizes]))[0].tolist())
+            if row.algorithm >= 0:
+                return planned(row, type, layout, sizes, of, origin)
     reason = "is tabulated" if source == "table" else "is known with confidence"
     raise InputError(
         f"{library} {table['version']} on {hardware}: no order of {type} {layout} {'x'.join(map(str, sizes))} {reason}"
@@ -199,10 +200,12 @@ def configurations(
         raise InputError("shapes must be an array (n, 3) of positive integers: M, N and K of each product")
     table = _table(library, version, hardware, modelled=True)
     of = library, table["version"], table["hardware"]
-    recorded, modelled = (
-        _answers(of, answers, type, layout, sizes.astype(np.int64)) for answers in (model.layers, model.load)
-    )
-    return np.where(recorded[:, :1] >= 0, recorded, modelled)
+    sizes = sizes.astype(np.int64)
+    rows = _answers(of, model.layers, type, layout, sizes)
+    others = rows[:, 0] < 0
+    if others.any():
+        rows[others] = _answers(of, model.load, type, layout, sizes[others])
+    return rows
 
 
 def _answers(

@@ -23,22 +23,22 @@ STREAM = {"algorithm": 43, "stages": 34, "splits": -1, "reduction": 2, "custom":
 
 @pytest.fixture
 def answers(monkeypatch):
-    """The questions to a heuristic that always answers with three slices of K."""
-    asked = []
+    """The queries of a heuristic that always answers with three slices of K."""
+    queries = []
 
     class Heuristic:
         version = "13.1.0"
 
         def __init__(self, kind, layout, workspace, *, bias, fast):
-            self.question = kind, layout, workspace, bias, fast
+            self.query = kind, layout, workspace, bias, fast
 
         def __call__(self, shapes):
-            asked.append((*self.question, shapes[0]))
+            queries.append((*self.query, shapes[0]))
             return np.array([[SPLIT.get(name, 0) for name in FIELDS]])
 
     products._heuristic.cache_clear()
     monkeypatch.setattr(products, "Heuristic", Heuristic)
-    yield asked
+    yield queries
     products._heuristic.cache_clear()
 
 
