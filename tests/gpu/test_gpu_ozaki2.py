@@ -324,6 +324,58 @@ def test_sums_beside_ties_and_small_ones_are_rounded_once(work, precision):
     assert exactly(work, A, np.ones((4, 3), A.dtype), precision=precision)[1] > 2
 
 
+ROUNDED = r"""
+extern "C" void rounded(const unsigned* v, int n, int exponent, u64* codes, unsigned char* decided) {
+  for (int i = 0; i < n; i++) {
+    Total t;
+    for (int g = 0; g < GROUPS; g++) t.add(v[i * GROUPS + g], v[i * GROUPS + g], g);
+    decided[i] = t.round(exponent, codes[i]);
+  }
+}
+"""
+
+
+def nearest(C, bits):
+    """The integer with so many bits that is nearest to C, ties to even."""
+    low = max(0, abs(C).bit_length() - bits)
+    size, rest = divmod(abs(C), 1 << low)
+    size += 2 * rest > 1 << low or (2 * rest == 1 << low and size % 2)
+    return (size << low) * (1 if C > 0 else -1)
+
+
+@pytest.mark.parametrize("count", [9, 15, 20, 23, 48])
+@pytest.mark.parametrize("fmt", ["fp32", "fp64"])
+def test_exact_sums_beside_ties_are_decided_right_and_others_nearly_always(tmp_path, count, fmt):
+    """Numbers from P / 2 to 2^-110 P, half of them beside a tie of two results, and their four or five partial sums."""
+    rng, P = np.random.default_rng(count), math.prod(ALL[:count])
+    groups = [math.prod(ALL[i : min(i + 3, count)]) for i in range(0, count, 3)]
+    bits, numbers = (24 if fmt == "fp32" else 53), []
+    for n in range(4000):
+        C = (
+            int.from_bytes(rng.bytes(50), "little")
+            % max(2, P >> int(rng.integers(2, 110) if n % 2 else min(42, 2 * count)))
+            + 1
+        )
+        low = C.bit_length() - bits
+        if n % 2 and low > 1:
+            C = (C >> low << low) + (1 << (low - 1)) + int(rng.choice([-2, -1, 0, 1, 2])) * 2 ** max(0, low - 40)
+        numbers.append(C * int(rng.choice([-1, 1])))
+    inverses = [pow(P // G, -1, G) for G in groups]
+    v = np.array(
+        [[C * i % G + G * (n % 11) for i, G in zip(inverses, groups, strict=True)] for n, C in enumerate(numbers)]
+    )
+    text = hopper.sum_source(count, hopper.TILES[0], fmt == "fp32", once=True, plain=True) + ROUNDED
+    codes, decided, exponent = np.zeros(4000, np.uint64), np.zeros(4000, np.uint8), 20 - P.bit_length()
+    given = (x.ctypes.data_as(ctypes.c_void_p) for x in (v.astype(np.uint32), codes, decided))
+    rounded, first = simulated.compiled(text, tmp_path, "-O1").rounded, next(given)
+    rounded(first, 4000, exponent, *given)
+    got = codes.astype(np.uint32).view(np.float32) if fmt == "fp32" else codes.view(np.float64)
+    want = [float(Fraction(nearest(C, bits)) * Fraction(2) ** exponent) for C in numbers]
+    right = got.astype(np.float64) == want
+    assert right[decided == 1].all()
+    assert decided[::2].mean() > 0.99
+
+
 @pytest.mark.parametrize("words", [1, 2, 3, 4])
 def test_quotients_are_exact_for_all_sums_of_bytes(words):
     """v mod p for |v| up to the largest sum, from the rounding of one FMA, emulated exactly in fp64."""

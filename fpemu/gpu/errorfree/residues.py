@@ -89,21 +89,23 @@ def total_definitions(count: int, once: bool = False) -> str:
     groups = [math.prod(moduli[i : i + 3]) for i in range(0, count, 3)]
     weights, length, most = [*(P // G for G in groups), P], P.bit_length(), 12 * len(groups) * P
     # parts of the weights: the sums of the first are fewer than 2^8 P, and than 2^32 of the second part's units
-    ends = [max(0, length - bits) for bits in ((0, 45, 66, 87) if once else (0, 45, 66))]
+    ends = [max(0, length - bits) for bits in ((0, 45, 66, 87, 107) if once else (0, 45, 66))]
     lowest = (len(groups) * 12 * max(groups) + 256) << ends[-1]  # of the sum of the last parts
-    error = 2.0**-52 * ((len(groups) + 4) * lowest + 2.0 ** (-71 if once else -50) * P)
+    error = 2.0**-52 * ((len(groups) + 4) * lowest + (0 if once else 2.0**-50 * P))
     shift = min(max(0, most.bit_length() - 31), 63)
     numbers = {"ERROR": error, "INVERSE_P": 1 / P, "MOST": P / 2 * (1 - 2.0**-45)}
     others = [(*(G // p for p in moduli[3 * i : 3 * i + 2]), 0) for i, G in enumerate(groups)]
-    names = ("HIGH", "MIDDLE", "NEXT", "LOW") if once else ("HIGH", "MIDDLE", "LOW")
+    names = ("HIGH", "MIDDLE", "THIRD", "FOURTH", "LOW") if once else ("HIGH", "MIDDLE", "LOW")
     parts = {
         name: [(w & (1 << start) - 1) >> end << end for w in weights]
         for name, start, end in zip(names, ends, [*ends[1:], 0], strict=True)
     }
-    parts.setdefault("NEXT", [0] * len(weights))
+    parts = dict.fromkeys(("THIRD", "FOURTH"), [0] * len(weights)) | parts
     lines = ["#ifdef __CUDACC__", "#define FPEMU_TABLE __constant__", "#else", "#define FPEMU_TABLE const", "#endif"]
     lines += [f"constexpr double {name} = {x.hex()};" for name, x in numbers.items()]
-    lines += [f"constexpr bool WHOLE = {str(most < 1 << 63).lower()};", f"constexpr int SHIFT = {shift};"]
+    flags = {"WHOLE": most < 1 << 63, "NEAR": error + 2.0**-104 * P < 0.125}
+    lines += [f"constexpr bool {name} = {str(x).lower()};" for name, x in flags.items()]
+    lines += [f"constexpr int SHIFT = {shift};"]
     lines += [f"constexpr float SHARE_32 = {float(np.float32(2**shift / P)).hex()}f;"]
     lines += [f"constexpr u64 WEIGHT_64[] = {_initializer([w & 2**64 - 1 for w in weights])};"]
     lines += [f"constexpr u32 PAIR[] = {_initializer([x | y << 16 for x, y, *_ in others])};"]

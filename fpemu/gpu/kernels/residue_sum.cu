@@ -72,15 +72,16 @@ FPEMU_FUNCTION void group_sums(u32 (&v)[4], const u32 (&words)[3], int g) {
 //
 // z is the integer nearest to an approximate quotient. As 2|C| < P, a wrong z makes the computed number P / 2 or more.
 //   WHOLE   all sums are below 2^63, and are integers.
-//   else    each weight has parts: sums of v HIGH, of v MIDDLE and, of ONCE, of v NEXT are exact, the error of the sum of
-//           v LOW and of later operations is less than ERROR. Each part is a multiple of a unit of which the next one is
-//           less than 2^53, so that the errors of sums of two are exact in either order (Fast2Sum).
-//   NEAR    ERROR < 1/8: C is the nearest integer. Otherwise, if C - ERROR and C + ERROR round to one number, so does C.
-// Mode CR has one unit for the integers of all rows, so that C may be far smaller than P.
+//   else    each weight has parts: sums of v HIGH, of v MIDDLE and, of ONCE, of v THIRD and v FOURTH are exact, the error
+//           of the sum of v LOW and of later operations is less than ERROR and, of ONCE, 2^-106 |C|. Each part is a
+//           multiple of a unit of which the next one is less than 2^53, so that the errors of sums of two are exact in
+//           either order (Fast2Sum).
+//   NEAR    the error is less than 1/8: C is the nearest integer. Otherwise, if the numbers on both sides of C, as far
+//           away as the error, round to one number, so does C.
+// Mode CR has one number of moduli for all rows, so that C may be far smaller than P.
 struct Total {
-  static constexpr bool NEAR = ERROR < 0.125;
   u64 whole = 0;
-  double high = 0, middle = 0, next = 0, low = 0;
+  double high = 0, middle = 0, third = 0, fourth = 0, low = 0;
   u32 any = 0;
   // v = sum + a multiple of the product of group g, in [0, 12 times it].
   FPEMU_FUNCTION void add(u32 v, u32 sum, int g) {
@@ -90,7 +91,7 @@ struct Total {
     }
     const double x = fp64_of(0x4330000000000000ull | v) - 4503599627370496.0;  // 2^52 + v - 2^52
     any |= sum, high = fused(x, HIGH[g], high), middle = fused(x, MIDDLE[g], middle), low = fused(x, LOW[g], low);
-    if (Tiles::ONCE) next = fused(x, NEXT[g], next);
+    if (Tiles::ONCE) third = fused(x, THIRD[g], third), fourth = fused(x, FOURTH[g], fourth);
   }
   // Whether the code is that of a zero or a normal number, rounded once.
   FPEMU_FUNCTION bool round(int exponent, u64& code) const {
@@ -105,19 +106,21 @@ struct Total {
     } else {
       const double z = fused(high, INVERSE_P, 6755399441055744.0) - 6755399441055744.0;  // 1.5 · 2^52
       const double h = fused(-z, HIGH[GROUPS], high), m = fused(-z, MIDDLE[GROUPS], middle);
-      const double sum = h + m, of_sum = m - (sum - h), l = fused(-z, LOW[GROUPS], low);
-      const double n = Tiles::ONCE ? fused(-z, NEXT[GROUPS], next) : 0, rest = of_sum + (Tiles::ONCE ? n : l);
-      double C = sum + rest, left = rest - (C - sum);  // C + left = sum + rest
+      double sum = h + m;
+      const double of_sum = m - (sum - h), l = fused(-z, LOW[GROUPS], low);
+      double rest = of_sum + (Tiles::ONCE ? fused(-z, THIRD[GROUPS], third) : l);  // of ONCE exact
+      double C = sum + rest, left = rest - (C - sum);                              // C + left = sum + rest
       if (Tiles::ONCE) {
-        const double most = C, more = left + ((n - (rest - of_sum)) + l);
-        C = most + more, left = more - (C - most);
+        const double f = fused(-z, FOURTH[GROUPS], fourth), more = left + f, of_more = f - (more - left);
+        sum = C + more, rest = (more - (sum - C)) + (of_more + l);
+        C = sum + rest, left = rest - (C - sum);
       }
       decided = fabs(C) < MOST;
       if (NEAR) {
         const double nearest = rint(C);
         C = nearest + rint((C - nearest) + left);
       } else {
-        const double off = fabs(left) + ERROR;
+        const double off = fused(fabs(left), 1 + 0x1p-50, ERROR);
         decided = (decided && C + off == C && C - off == C) || !any;
         C = any ? C : 0;
       }
