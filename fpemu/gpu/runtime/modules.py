@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -20,11 +21,7 @@ class Module:
         self.source, self.name = source, name
         self._code: dict[str, Any] = {}
         self._functions: dict[tuple[int, str], Any] = {}
-
-    def __del__(self) -> None:
-        for index in {index for index, _ in self._functions}:  # kernels of the code may still run
-            with suppress(Exception):
-                device.release_later(self._code, index)
+        weakref.finalize(self, _release, self._code, self._functions).atexit = False
 
     def function(self, name: str, shared: int = 0) -> Any:
         """Return the CUfunction of an ``extern "C"`` kernel that may use `shared` bytes of dynamic shared memory."""
@@ -59,6 +56,13 @@ class Module:
             return multiprocessors() // size
         config = configuration(size, threads, shared, size, overlap=False)
         return int(check(device.driver().cuOccupancyMaxActiveClusters(self.function(name, shared), config)))
+
+
+def _release(code: dict[str, Any], functions: dict[tuple[int, str], Any]) -> None:
+    """Release the code of a module once its kernels have ended."""
+    for index in {index for index, _ in functions}:
+        with suppress(Exception):
+            device.release_later(code, index)
 
 
 @lru_cache(maxsize=2048)
