@@ -3,7 +3,7 @@
     python benchmarks/heuristic_model.py collect FOLDER --seeds 2 --seconds 90
     python benchmarks/heuristic_model.py layers FOLDER
     python benchmarks/heuristic_model.py train FOLDER --seeds 2,3 --network tf32 --sizes 768:6:60,576:5:45
-    python benchmarks/heuristic_model.py build FOLDER --seeds 2,77
+    python benchmarks/heuristic_model.py build FOLDER --seeds 77
     python benchmarks/heuristic_model.py changes FOLDER --libraries libcublasLt.so.13,OTHER
 
 A C++ program queries random shapes on all cores; the shapes follow from the seed, so that only the answers are saved.
@@ -25,18 +25,18 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.library.families import Configuration, block_of, canonical, resolved
+from fpemu.library.families import STREAM_K, Configuration, block_of, canonical, with_slices
 from fpemu.library.heuristic import CODES, WORKSPACE, Heuristic
 from fpemu.library.heuristic import FIELDS as HEURISTIC_FIELDS
 from fpemu.library.model import NETWORKS, features, load
 
 KINDS = [(kind, layout) for kind in ("fp16", "bf16", "tf32", "fp32", "fp64") for layout in ("NN", "TN")]
 COUNT = 50_000_000  # shapes of a seed; the time limit ends the queries earlier
-HELD_OUT = 120_000  # answers of each type and layout
-WRONG = 0.0006  # accepted share of wrong answers
+HELD_OUT = 240_000  # answers of each type and layout that determine a threshold
+WRONG = 0.0008  # accepted share of wrong answers
 RARE = 30  # fewer answers make no class
 NARROW, BATCH, RATE = 128, 16384, 2e-3  # width of the last hidden layer; samples of a step; largest learning rate
-FIELDS = (*Configuration._fields, "tile")
+FIELDS = (*Configuration._fields, "tile", "cluster", "blocks")
 LAYER_KINDS = [(kind, "TN") for kind in ("fp16", "bf16", "tf32", "fp32")]  # 16-bit results have the same answers
 MOST_ROWS = 8192
 PER_FILE = 2  # types and layouts
@@ -180,28 +180,20 @@ def collect(file: Path, shapes: np.ndarray, kinds: list[tuple[str, str]], second
         codes = [str(code) for kind, layout in kinds for code in (*CODES[kind], int(layout == "TN"))]
         given = [str(seconds), str(threads), str(WORKSPACE), str(folder / "shapes"), str(folder / "answers")]
         subprocess.run([str(folder / "queries"), *given, *codes], check=True)
-        answers = with_slices(np.fromfile(folder / "answers", np.int16).reshape(-1, 8), shapes, kinds)
+        answers = np.fromfile(folder / "answers", np.int16).reshape(-1, len(FIELDS))
+    answers[answers[:, 0] != STREAM_K, 6:] = 0  # clusters and blocks have no effect but in stream-K
     print(f"{len(answers):,} of {len(shapes):,} answers", flush=True)
-    with ProcessPoolExecutor(PER_FILE) as pool:
+    with ProcessPoolExecutor() as pool:
         for start in range(0, len(kinds), PER_FILE):
             part = {i: answers[i :: len(kinds)] for i in range(start, min(len(kinds), start + PER_FILE))}
             pool.submit(_write, file.with_name(f"{file.name}-{start // PER_FILE}.npz"), part)
 
 
-def with_slices(answers: np.ndarray, shapes: np.ndarray, kinds: list[tuple[str, str]]) -> np.ndarray:
-    """`FIELDS` of answers that also have the cluster and the thread blocks, with the slices of stream-K kernels."""
-    names = (*FIELDS, "cluster", "blocks")
-    for row in np.flatnonzero(answers[:, 2] == -1):
-        layout = kinds[row % len(kinds)][1]
-        found = resolved(dict(zip(names, answers[row].tolist(), strict=True)), layout, shapes[row].tolist())
-        answers[row, 2] = found.splits
-    return answers[:, : len(FIELDS)]
-
-
 def _write(file: Path, parts: dict[int, np.ndarray]) -> None:
     arrays: dict[str, Any] = {}
     for n, answers in parts.items():
-        codes = answers.astype(np.int64) @ (1 << 10) ** np.arange(len(FIELDS))
+        columns = answers.T - answers.min(axis=0, keepdims=True).T.astype(np.int64)
+        codes = np.ravel_multi_index(tuple(columns), tuple(columns.max(axis=1) + 1))
         _, first, index = np.unique(codes, return_index=True, return_inverse=True)
         arrays |= {f"{n} table": answers[first], f"{n} index": index.ravel().astype(np.uint16)}
     _save(file, arrays)
@@ -227,7 +219,7 @@ def smooth(configs: np.ndarray, kind: str) -> np.ndarray:
 
 
 def training_set(folder: Path, name: str, seeds: list[int]) -> tuple[Any, ...]:
-    """Shapes, flags (layout and bf16), classes and their configurations for a network, without held-out answers."""
+    """Shapes, flags (layout and bf16), classes and their configurations for a network."""
     which = [n for n, (kind, _) in enumerate(KINDS) if NETWORKS[kind] == name]
     shapes, flags, tables, indices = [], [], [], []
     for seed in seeds:
@@ -236,19 +228,22 @@ def training_set(folder: Path, name: str, seeds: list[int]) -> tuple[Any, ...]:
             kind, layout = KINDS[n]
             with np.load(folder / f"answers-{seed}-{n // PER_FILE}.npz") as data:
                 table, index = data[f"{n} table"], data[f"{n} index"]
-            if seed == seeds[0]:
-                index = index[:-HELD_OUT]
             tables.append(np.c_[smooth(table[:, :5], kind), table[:, 5:]])
             indices.append(index)
             shapes.append(drawn[n :: len(KINDS)][: len(index)])
             flags.append(np.broadcast_to(np.array([layout == "TN", kind == "bf16"], np.float32), (len(index), 2)))
-    every, to = np.unique(np.concatenate(tables), axis=0, return_inverse=True)
+    rows = np.concatenate(tables)
+    every, to = np.unique(rows[:, :-1], axis=0, return_inverse=True)
+    blocks = np.zeros(len(every), np.int32)
+    np.maximum.at(blocks, to.ravel(), rows[:, -1])  # those of a wave, also for products that have fewer
+    every = np.c_[every, blocks]
     starts = np.cumsum([0, *map(len, tables)])
     y = np.concatenate([to.ravel()[start:][index] for start, index in zip(starts, indices, strict=False)])
     common = np.bincount(y, minlength=len(every)) >= RARE
     common[every[:, 0] < 0] = False
     number = np.where(common, np.cumsum(common), 0)  # class 0: rare ones
-    configurations = np.concatenate([np.full((1, 5), -1), every[common][:, :5]]).astype(np.int16)
+    every[every[:, 0] != STREAM_K, 5] = 0
+    configurations = np.concatenate([np.full((1, len(FIELDS)), -1), every[common]]).astype(np.int16)
     return np.concatenate(shapes), np.concatenate(flags), number[y], configurations
 
 
@@ -349,25 +344,27 @@ def _trained(torch: Any, x: Any, y: Any, classes: int, width: int, bits: int, se
 
 def recorded(folder: Path) -> dict[str, Any]:
     """The arrays of `fpemu.library.model.Layers`: the answers of all numbers of rows as runs of one configuration."""
-    pairs = np.array(layers(), np.int32)
-    out: dict[str, Any] = {"layers": pairs, "most rows": np.array(MOST_ROWS)}
+    pairs = layers()
+    out: dict[str, Any] = {"layers": np.array(pairs, np.int32), "most rows": np.array(MOST_ROWS)}
     for n, (kind, layout) in enumerate(LAYER_KINDS):
-        rows = canonical(_answers(folder / "layers", n)[:, :5], np.repeat(pairs[:, 1], MOST_ROWS), _narrow(kind))
-        new = (np.diff(rows, axis=0, prepend=-1) != 0).any(axis=1)
+        sizes, answers = _answers(folder / "layers", n, layout, rows(pairs)[:: len(LAYER_KINDS)])
+        found = canonical(answers, sizes[:, 2], _narrow(kind))
+        new = (np.diff(found, axis=0, prepend=-1) != 0).any(axis=1)
         new[::MOST_ROWS] = True
         at = np.flatnonzero(new)
-        table, row = np.unique(rows[at], axis=0, return_inverse=True)
+        table, row = np.unique(found[at], axis=0, return_inverse=True)
         parts = {"layer": at // MOST_ROWS, "first": at % MOST_ROWS + 1, "row": row.ravel()}
         out |= {f"{kind} {layout} layers {name}": values.astype(np.uint16) for name, values in parts.items()}
         out[f"{kind} {layout} layers configurations"] = table.astype(np.int16)
     return out
 
 
-def _answers(file: Path, n: int) -> np.ndarray:
-    """The answers for one type and layout that `collect` wrote."""
+def _answers(file: Path, n: int, layout: str, shapes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first shapes, those that have answers of `collect` for one type and layout, and their configurations."""
     with np.load(file.with_name(f"{file.name}-{n // PER_FILE}.npz")) as data:
-        answers: np.ndarray = data[f"{n} table"][data[f"{n} index"]]
-    return answers
+        answers = data[f"{n} table"][data[f"{n} index"]]
+    shapes = shapes[: len(answers)].astype(np.int64)
+    return shapes, with_slices(answers, layout, shapes)
 
 
 def _narrow(kind: str) -> str:
@@ -378,7 +375,7 @@ def _narrow(kind: str) -> str:
 def build(folder: Path, seeds: list[int]) -> None:
     """Write ``model.npz`` with the networks, the thresholds of held-out answers and the layers; print their shares.
 
-    Held-out answers are the last ones of the first of `seeds`, and those of the others, which no network has seen.
+    Held-out answers are those of `seeds`, which no network has seen.
     """
     arrays = recorded(folder)
     for name in dict.fromkeys(NETWORKS.values()):
@@ -390,14 +387,13 @@ def build(folder: Path, seeds: list[int]) -> None:
     drawn = {seed: draw(seed, COUNT) for seed in seeds}
     for n, (kind, layout) in enumerate(KINDS):
         load.cache_clear()
-        held = [_answers(folder / f"answers-{seed}", n) for seed in seeds]
-        given = (drawn[seed][n :: len(KINDS)][: len(part)] for seed, part in zip(seeds, held, strict=True))
-        answers, shapes = (np.concatenate([part[-HELD_OUT:] for part in parts]) for parts in (held, given))
+        held = (_answers(folder / f"answers-{seed}", n, layout, drawn[seed][n :: len(KINDS)]) for seed in seeds)
+        shapes, answers = (np.concatenate(parts)[:HELD_OUT] for parts in zip(*held, strict=True))
         model = load(file, kind, layout)
         assert model is not None
-        votes = [model.votes(part, _narrow(kind)) for part in np.array_split(shapes.astype(np.int64), 60)]
+        votes = [model.votes(part, _narrow(kind)) for part in np.array_split(shapes, 60)]
         rows, share = (np.concatenate(part) for part in zip(*votes, strict=True))
-        right = (rows == canonical(answers[:, :5], shapes[:, 2].astype(np.int64), _narrow(kind))).all(axis=1)
+        right = (rows == canonical(answers, shapes[:, 2], _narrow(kind))).all(axis=1)
         best = np.argsort(-share, kind="stable")
         wrong = np.cumsum(~right[best]) / np.arange(1, len(best) + 1)
         last = np.flatnonzero(wrong <= WRONG)[-1]
@@ -421,7 +417,7 @@ def changes(libraries: list[str], count: int = 20_000) -> None:
 
 def _queried(of: tuple[str, str], library: str, shapes: np.ndarray) -> np.ndarray:
     rows = Heuristic(*of, path=library)(shapes)
-    return rows[:, [HEURISTIC_FIELDS.index(name) for name in FIELDS[:5]]]
+    return with_slices(rows[:, [HEURISTIC_FIELDS.index(name) for name in FIELDS]], of[1], shapes)
 
 
 def _save(file: Path, arrays: dict[str, Any]) -> None:
@@ -440,7 +436,7 @@ def main() -> None:
     parser.add_argument(
         "--seeds",
         default="1",
-        help="seeds of the shapes: one to collect; those of the training; those with held-out answers",
+        help="seeds of the shapes: one to collect; those of the training; other ones for the thresholds",
     )
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--network", choices=sorted(set(NETWORKS.values())), help="train: the type")

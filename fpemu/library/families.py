@@ -23,19 +23,20 @@ from fpemu.mma import KOrder
 from fpemu.mma.tree import Chain, Sum, Tree
 
 _BYTES = {"e4m3": 1, "int8": 1, "fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4, "fp64": 8}
-_MMA, _STREAM_K, _INTERLEAVED = (12, 21, 23, 24), 43, (35, 36, 55)
+_MMA, STREAM_K, _INTERLEAVED = (12, 21, 23, 24), 43, (35, 36, 55)
 _UNDIVIDED = 19 * 32  # largest K of which stream-K was never seen to divide a tile
 
 
 # sizes of the tiles and clusters of stream-K kernels, by cuBLASLt's number
 _TILES = {15: (64, 64), 16: (128, 32), 17: (64, 128), 18: (128, 64), 19: (64, 256), 20: (128, 128), 21: (256, 64),
           23: (128, 256), 24: (256, 128)}  # fmt: skip
-_CLUSTERS = (
-    *((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 1), (1, 8), (8, 2), (2, 8)),
-    *((16, 1), (1, 16), *((n, 1) for n in (3, 5, 6, 7, *range(9, 16))), *((n, 2) for n in (3, 5, 6, 7))),
+_TILE = np.array([_TILES.get(n, (0, 0)) for n in range(25)])
+_CLUSTER = np.array((
+    *((0, 0), (0, 0), (1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 1), (1, 8), (8, 2)),
+    *((2, 8), (16, 1), (1, 16), *((n, 1) for n in (3, 5, 6, 7, *range(9, 16))), *((n, 2) for n in (3, 5, 6, 7))),
     *(*((n, 3) for n in range(1, 6)), (3, 4), (1, 5), (2, 5), (3, 5), (1, 6), (2, 6), (1, 7), (2, 7)),
     *((1, n) for n in range(9, 16)),
-)  # from number 2
+))  # fmt: skip
 
 
 class Configuration(NamedTuple):
@@ -50,7 +51,8 @@ class Configuration(NamedTuple):
     splits : int
         CUBLASLT_ALGO_CONFIG_SPLITK_NUM, the number of slices of K; -1: stream-K, see `resolved`.
     reduction : int
-        CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: 2 stores partial sums in the type of the arithmetic, 4 in that of D.
+        CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: 2 stores partial sums in the type of the arithmetic, 4 in that of D; with
+        1 they are added in D, one after another.
     custom : int
         CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION.
     """
@@ -180,25 +182,34 @@ def _configuration(config: Any) -> Configuration:
 
 
 def resolved(config: Any, layout: str, shape: Sequence[int]) -> Configuration:
-    """The configuration, with the number of slices of every tile of D for a stream-K kernel that divides all alike.
-
-    The kernel runs one wave of thread blocks. If the tiles fill at most half of it, each is divided among as many
-    blocks; if the tiles of the last wave fill more than half of it, or all, none is divided.
-    """
+    """The configuration with the slices of `with_slices`, if it is a mapping that has the other fields."""
     plain = _configuration(config)
     if plain.splits != -1 or isinstance(config, Configuration):
         return plain
-    tile, cluster, blocks = (int(config.get(name, 0)) for name in ("tile", "cluster", "blocks"))
-    if tile not in _TILES or not 2 <= cluster < 2 + len(_CLUSTERS) or blocks < 1:
-        return plain
+    more = [int(config.get(name, 0)) for name in ("tile", "cluster", "blocks")]
+    return Configuration(*with_slices(np.array([[*plain, *more]]), layout, np.array([shape]))[0].tolist())
+
+
+def with_slices(rows: NDArray[Any], layout: str, shapes: NDArray[Any]) -> NDArray[np.int32]:
+    """Rows of `Configuration` fields (n, 5) from rows that also have "tile", "cluster" and "blocks" (n, 8).
+
+    Stream-K kernels (splits -1) that divide all tiles of D alike get the number of slices of a tile. They run one wave
+    of thread blocks. If the tiles fill at most half of it, each is divided among as many blocks; if the tiles of the
+    last wave fill more than half of it, or all, none is divided.
+    """
+    out = np.array(rows[:, :5], np.int32)
+    at = np.flatnonzero((out[:, 0] == STREAM_K) & (out[:, 2] == -1))
+    tile, cluster, blocks = rows[at, 5:].T.astype(np.int64)
+    tile, cluster = (np.where((x < 0) | (x >= len(t)), 0, x) for x, t in ((tile, _TILE), (cluster, _CLUSTER)))
+    known = (_TILE[tile, 0] > 0) & (_CLUSTER[cluster, 0] > 0) & (blocks > 0)
+    size, count, blocks = np.maximum(_TILE[tile], 1), np.maximum(_CLUSTER[cluster], 1), np.maximum(blocks, 1)
     # the first size of a tile is along N if the kernel computes the transpose of D
-    sides = shape[:2] if layout == "NN" else shape[1::-1]
-    tiles = 1
-    for size, length, count in zip(sides, _TILES[tile], _CLUSTERS[cluster - 2], strict=True):
-        tiles *= int(ceil(ceil(size, length), count)) * count
+    sides = shapes[at, :2] if layout == "NN" else shapes[at, 1::-1]
+    tiles = (ceil(ceil(sides, size), count) * count).prod(axis=1)
     last = tiles % blocks
-    slices = blocks // tiles if tiles <= blocks else 1 if last == 0 or 2 * last > blocks else -1
-    return plain._replace(splits=slices)
+    alike = np.where((last == 0) | (2 * last > blocks), 1, -1)
+    out[at, 2] = np.where(known, np.where(tiles <= blocks, blocks // tiles, alike), -1)
+    return out
 
 
 def planned(
@@ -251,7 +262,6 @@ def order_of(
 ) -> tuple[KOrder | Tree, str | None]:
     """The order of a configuration, and the format of the partial sums of a KOrder; InputError for an unknown one."""
     name, (family, stages, splits, reduction, custom) = kind.split("-")[0], config
-    in_place = reduction == 1 and splits > 1 and "->" in kind  # some tiles of D have another order
     size, (_, N, K) = _BYTES[name], shape
     if name == "int8" and K < 2**17:  # every sum is exact; longer ones may saturate
         return KOrder(), None
@@ -259,14 +269,14 @@ def order_of(
         return _split(K, ceil(ceil(K, 128), splits) * 128, promote=None if fast else 128), None
     if family == 66 and size == 2 and splits >= 1:
         return _joined(K, ceil(ceil(K, 64), splits) * 64, 64, 16, kind, reduction)
-    if family in _MMA and size < 8 and name != "fp32" and splits >= 1 and not in_place:
+    if family in _MMA and size < 8 and name != "fp32" and splits >= 1:
         step = 8 if size == 4 or stages == 0 else 16
         return _joined(K, int(_lengths(K, splits, size)), block_of(stages), step, kind, reduction, residue_first=True)
-    if family in (63, _STREAM_K) and name == "tf32" and splits == 1:
+    if family in (63, STREAM_K) and name == "tf32" and splits == 1:
         return KOrder(), None
-    if family == _STREAM_K and name == "tf32" and K <= _UNDIVIDED:
+    if family == STREAM_K and name == "tf32" and K <= _UNDIVIDED:
         return KOrder(), None
-    if family == _STREAM_K and name == "tf32" and 1 < splits <= ceil(K, 32):
+    if family == STREAM_K and name == "tf32" and 1 < splits <= ceil(K, 32):
         return _units(K, splits), None
     if family == 63 and name == "tf32" and splits > 1 and custom == 0:
         return _turns(K, splits, block_of(stages), 8, "instruction", False), None
@@ -315,22 +325,28 @@ def _joined(
 ) -> tuple[KOrder | Tree, str | None]:
     """Slices of the matrix instruction in steps of k; the residue of a slice modulo `block` comes first or last.
 
-    Partial sums are added in ascending order. The reduction scheme 4 rounds them to the type of D.
+    Partial sums are added in ascending order. Reduction scheme 4 rounds them to the type of D; scheme 1 adds them in D,
+    which rounds every sum.
     """
-    narrow = kind.partition("->")[2] if length < K and reduction == 4 else ""
+    narrow = kind.partition("->")[2] if length < K else ""
     rests = {min(length, K) % block, K % length % block if length < K else 0} if residue_first else {0}
     whole = all(rest % step == 0 for rest in rests)
-    if step == 16 or kind == "tf32":
-        order = _split(K, length) if whole else _split(K, length, tile=block, residue_first=True)
-        return order, narrow or None
-    if whole:
-        return _split(K, length, tile=8), narrow or None
+    stored = narrow or None if reduction == 4 else None
+    in_place = narrow != "" and reduction == 1
+    if not in_place and (whole or step == 16 or kind == "tf32"):
+        tile = 8 if step == 8 and kind != "tf32" else None
+        return (_split(K, length, tile=tile) if whole else _split(K, length, tile=block, residue_first=True)), stored
     parts: list[Tree] = []
     for start in range(0, K, length):
         stop = min(K, start + length)
         first = start + (stop - start) % block * residue_first
         parts.append(Chain((*_steps(start, first, step), *_steps(first, stop, step))))
-    return (Sum(tuple(parts), None, narrow or None) if len(parts) > 1 else parts[0]), None
+    if not in_place:
+        return (Sum(tuple(parts), None, stored) if len(parts) > 1 else parts[0]), None
+    total = parts[0]
+    for part in parts[1:]:
+        total = Sum((Sum((total,), stored=narrow), part))
+    return total, None
 
 
 def _steps(start: int, stop: int, step: int) -> Iterable[tuple[int, ...]]:
@@ -437,7 +453,7 @@ def canonical(configs: NDArray[Any], K: NDArray[Any], kind: str) -> NDArray[np.i
     splits[capped] = np.minimum(splits, blocks)[capped]
     family[turns & (family == 36)] = 35
     stages[turns] = np.where(family == 55, 31, np.where(block == 16, 3, np.where(block == 32, 9, stages)))[turns]
-    reduction[turns | ((family == _STREAM_K) & (splits > 1))] = 0
+    reduction[turns | ((family == STREAM_K) & (splits > 1))] = 0
     out[turns & (splits == 1)] = (22 if size == 8 else 20, 0, 1, 0, 0) if name != "tf32" else (63, 15, 1, 0, 0)
     if name == "tf32":  # family 55 multiplies in fp32, 63 in tf32
         alone = turns & (splits == 1) & (np.asarray(configs)[:, 0] == 55)
@@ -454,8 +470,8 @@ def _merge_mma(out: NDArray[Any], K: NDArray[Any], size: int, narrow: bool) -> N
     family, stages, splits, reduction, _ = out.T
     plain = (
         (family == 66)
-        | (np.isin(family, (63, _STREAM_K)) & (splits == 1))
-        | ((family == _STREAM_K) & (K <= _UNDIVIDED))
+        | (np.isin(family, (63, STREAM_K)) & (splits == 1))
+        | ((family == STREAM_K) & (K <= _UNDIVIDED))
     )
     mma = plain | (np.isin(family, _MMA) & (splits >= 1))
     step = np.where((size == 4) | ((stages == 0) & ~plain), 8, 16)

@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.library.families import canonical
+from fpemu.library.families import STREAM_K, canonical, with_slices
 
 NETWORKS = {"fp16": "16-bit", "bf16": "16-bit", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
 _LARGEST = 2048, 8192  # M and N, and K, of the range that was sampled
 _SMS = 132  # multiprocessors of an H100 or H200
 _CANDIDATES = 6  # configurations with the largest probabilities whose orders are compared
+# smallest K from which the blocks of a wave determine 0, 1, 2, 3 and more slices of a stream-K kernel: in its choice of
+# blocks the heuristic takes fewer slices of a shorter K
+_LEAST_K = np.array([0, 0, 2400, 6000, 2**31])
 _POWERS = tuple(2.0**n for n in range(9))
 _SMALL = (1, 2, 3, 4, 5, 7, 11)
 _STEPS = (8, 16, 32, 48, 64, 96, 128, 192, 256)
@@ -71,7 +74,7 @@ class Model(NamedTuple):
     networks: tuple[Network, ...]
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
-    configurations: NDArray[np.int16]  # -1: the class of all rare ones
+    configurations: NDArray[np.int16]  # (n, 8), as of `with_slices`; -1: the class of all rare ones
     starts: NDArray[np.int64]  # of each configuration, its first class; the others follow
     flags: tuple[float, float]  # 1 for TN, 1 for bf16, else 0
     threshold: float
@@ -83,12 +86,18 @@ class Model(NamedTuple):
         classes = np.mean([network(x) for network in self.networks], axis=0)
         share = np.add.reduceat(classes, self.starts, axis=1)
         top = np.argsort(-share, axis=1, kind="stable")[:, :_CANDIDATES]
-        rows = self.configurations[top]
-        merged = canonical(rows.reshape(-1, 5), np.repeat(shapes[:, 2], top.shape[1]), kind).reshape(rows.shape)
+        each = np.repeat(shapes, top.shape[1], axis=0)
+        chosen = self.configurations[top.ravel()]
+        rows = with_slices(chosen, "TN" if self.flags[0] else "NN", each)
+        few = each[:, 2] < _LEAST_K[np.clip(rows[:, 2], 0, len(_LEAST_K) - 1)]
+        rows[(chosen[:, 2] == -1) & (rows[:, 2] > 1) & few, 2] = -1
+        merged = canonical(rows, each[:, 2], kind).reshape(*top.shape, 5)
         same = (merged[:, :, None] == merged[:, None]).all(axis=3)
         total = (same * np.take_along_axis(share, top, axis=1)[:, None].astype(np.float64)).sum(axis=2)
         at, best = np.arange(len(shapes)), total.argmax(axis=1)
-        return merged[at, best], total[at, best]
+        found = merged[at, best]
+        declined = (found[:, 0] == STREAM_K) & (found[:, 2] == -1)  # without the number of slices there is no order
+        return found, np.where(declined, 0, total[at, best])
 
     def __call__(self, shapes: NDArray[Any], kind: str) -> NDArray[np.int16]:
         """The canonical `Configuration` rows (n, 5) of shapes (n, 3); a row of -1 where the networks are not sure."""

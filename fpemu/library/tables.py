@@ -188,6 +188,7 @@ class Product:
         return f"{order}: {sentence(Sum(tree.parts, tree.fmt, stored) if isinstance(tree, Sum) else tree)}"
 
 
+@lru_cache(maxsize=32)
 def instruction(kind: str) -> MmaSpec:
     """The instruction of a product's chains on Hopper."""
     if kind in ("fp32", "fp64"):
@@ -216,11 +217,13 @@ def read(path: str | Path) -> dict[str, Any]:
     return table
 
 
-def files(library: str) -> list[Path]:
+@lru_cache(maxsize=8)
+def files(library: str) -> tuple[Path, ...]:
     """The package's tables of a library, the newest version last."""
     folder = Path(str(resources.files("fpemu.library"))) / "data"
     # versions are compared as numbers: 13.10 follows 13.9
-    return sorted(folder.glob(f"{library}-*.json.gz"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
+    found = folder.glob(f"{library}-*.json.gz")
+    return tuple(sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)]))
 
 
 # --- one order as an entry of a table

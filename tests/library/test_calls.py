@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import library, mma
+from fpemu import formats, library, mma
 from fpemu.errors import InputError
 from fpemu.library import families, products, tables
+from fpemu.library.emulation import predict_entries
 from fpemu.library.heuristic import FIELDS, workspaces
 from fpemu.library.tables import operand_values
 from fpemu.mma import KOrder
@@ -144,6 +146,23 @@ def test_recorded_stream_k_products_have_planned_units():
         assert mma.tree.equal(order, recorded.order, recorded.spec)
     tiles = library.lookup("cublas", "tf32", (1024, 1024, 4096)).order
     assert mma.tree.equal(families._units(4096, 15), tiles.orders[1], recorded.spec)
+
+
+# --- sums in place
+IN_PLACE = json.loads((Path(__file__).parents[1] / "data" / "cublas_in_place.json").read_text())["rows"]
+
+
+@pytest.mark.parametrize("row", IN_PLACE, ids=lambda row: "-".join(map(str, (*row[:2], *row[2]))))
+def test_slices_that_are_added_in_d_round_every_sum(row):
+    kind, layout, (M, N, K), config, seed, digest = row
+    fmt, rng = formats.get(kind), np.random.default_rng(seed)
+    A, B = (fpemu.round_to(rng.standard_normal(shape).astype(np.float32), kind) for shape in ((M, K), (K, N)))
+    rows, columns = np.arange(0, M, 31), np.arange(0, N, 31)
+    product = library.plan(library.Configuration(*config), f"{kind}->{kind}", layout, (M, N, K))
+    D = predict_entries(product, A[rows], B[:, columns], rows, columns)
+    codes = fmt.encode(D.astype(np.float64)).astype("<u2")
+    assert hashlib.sha256(codes.tobytes()).hexdigest()[:16] == digest
+    assert product.order != library.plan(library.Configuration(*config), kind, layout, (M, N, K)).order
 
 
 def test_workspaces_are_those_of_the_environment():
