@@ -1,4 +1,4 @@
-"""FP64 and complex products from int8 tensor cores: error, speed and energy beside cuBLAS and GEMMul8 on one GPU."""
+"""FP64 and complex products from int8 tensor cores: error, speed and energy against cuBLAS and GEMMul8 on one GPU."""
 
 import functools
 import hashlib
@@ -19,24 +19,27 @@ PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 PEER = "GEMMul8 fast"
 SERIES = {
     "accurate": Series("ozaki2, 15 moduli, accurate", plotting.BLUE, "o"),
-    "invariant, nearest": Series("ozaki2, 15 moduli, invariant, nearest", plotting.GREEN, "s"),
-    "invariant, nearest, 14": Series("ozaki2, 14 moduli, invariant, nearest", plotting.GREEN, "s", "--", filled=False),
+    "invariant, nearest": Series("ozaki2, 15 (complex64: 7) moduli, invariant, nearest", plotting.GREEN, "s"),
+    "invariant, nearest, 14": Series(
+        "ozaki2, 14 (complex64: 6) moduli, invariant, nearest", plotting.GREEN, "s", "--", filled=False
+    ),
     "exact": Series("ozaki, mode CR", plotting.PURPLE, "*"),
-    "GEMMul8 accurate": Series("GEMMul8, 15 moduli, accurate", plotting.ORANGE, "^"),
-    PEER: Series("GEMMul8, 15 moduli (complex: 14), fast", plotting.VERMILION, "v"),
-    "library": Series("cuBLAS DGEMM, ZGEMM", plotting.BLACK, "x", "--"),
+    "GEMMul8 accurate": Series("GEMMul8, 15 (complex128: 14, complex64: 7) moduli, accurate", plotting.ORANGE, "^"),
+    PEER: Series("GEMMul8, 15 (complex128: 14, complex64: 7) moduli, fast", plotting.VERMILION, "v"),
+    "library": Series("cuBLAS DGEMM, ZGEMM, CGEMM", plotting.BLACK, "x", "--"),
 }
+SHORT = {"invariant, nearest, 7": "invariant, nearest", "invariant, nearest, 6": "invariant, nearest, 14"}
+"""Ways of complex64, and those with as many moduli for their format"""
 OURS = ("accurate", "invariant, nearest", "invariant, nearest, 14")
-KINDS = {"real": "float64", "complex": "complex128"}
+KINDS = {"real": "float64", "complex": "complex128", "complex64": "complex64"}
 ERROR_N = 8192
 ASSUMPTIONS = [
     """Whole calls on torch tensors of one GPU, alternating in one process, in two rounds; the mean. First: eight
-    calls after a pause of 0.5 s. Throughput is 2n³ / time, of complex products 8n³ / time.""",
+    calls after a pause of 0.5 s. Throughput is 2n³ / time, of complex products 8n³ / time. Real products were measured
+    on another H200 than complex ones.""",
     """Operands are (u − 0.5) exp(0.5 g) with u uniform in [0, 1) and g normal. Errors are those of samples of rows and
     columns against sums in long double.""",
     """Energy is read from the counter of the GPU around a run without a pause of 0.5 s.""",
-    """The complex products of n = 8192 were measured on 29 November 2026, with slower kernels beside the products of
-    bytes than those of the other rows.""",
 ]
 
 
@@ -59,9 +62,9 @@ def provenance() -> str:
     return measured_on({"device": head | {"library": f"{head['library']}, PyTorch {head['torch']}"}}, {head["date"]})
 
 
-CAPTION = f"""(a), (b) Relative L2 error over effective throughput, n = {ERROR_N}, first calls after a pause, for real
-and complex products. (c), (d) Throughput relative to cuBLAS over n. (e), (f) Energy per product relative to cuBLAS,
-sustained. {provenance()}"""
+CAPTION = f"""(a) to (c) Relative L2 error against effective throughput, n = {ERROR_N}, first calls after a pause, for
+real, complex128 and complex64 products. (d) to (f) Throughput relative to cuBLAS. (g) to (i) Energy per product
+relative to cuBLAS, sustained. {provenance()}"""
 
 
 def cells() -> Iterator[Row]:
@@ -79,7 +82,8 @@ def evaluate(cell: Row) -> dict[str, float]:
 
 def _line(rows: list[Row], kind: str, way: str, column: str) -> dict[int, float]:
     """Return a column by n."""
-    line = {row["n"]: row[column] for row in rows if (row["kind"], row["way"]) == (kind, way) and column in row}
+    ours = [row for row in rows if row["kind"] == kind and SHORT.get(row["way"], row["way"]) == way]
+    line = {row["n"]: row[column] for row in ours if column in row}
     return dict(sorted(line.items()))
 
 
@@ -90,7 +94,7 @@ def _ratios(rows: list[Row], kind: str, way: str, column: str, base: str = "libr
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, 3, height=6.4, share_x=False, share_y=False)
+    figure, axes = plotting.figure(3, 3, width=plotting.DOUBLE, height=6.2, share_x=False, share_y=False)
     for column, kind in enumerate(KINDS):
         error, speed, energy = axes[:, column]
         ticks: set[int] = set()
@@ -115,14 +119,14 @@ def draw(rows: list[Row]) -> Any:
     axes[1, 0].set_ylabel("speed / cuBLAS")
     axes[2, 0].set_ylabel("energy / cuBLAS")
     plotting.panel_titles(axes, [f"{what}, {kind}" for what in ("error", "speed", "energy") for kind in KINDS.values()])
-    plotting.legend_below(figure, axes, 1, "n×n×n, whole calls on one GPU")
+    plotting.legend_below(figure, axes, 2, "n×n×n, whole calls on one GPU")
     return figure
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:
-    for kind, name in (("real", "fp64_real"), ("complex", "fp64_complex")):
+    for kind, name in (("real", "fp64_real"), ("complex", "fp64_complex"), ("complex64", "fp32_complex")):
         best = [_ratios(rows, kind, way, "first", PEER) for way in OURS]
-        for n in best[0]:
+        for n in best[1]:
             yield Measure(name, max(line[n] for line in best if n in line), variant=f"n = {n}")
         errors = _ratios(rows, kind, "accurate", "error")
         if errors:
