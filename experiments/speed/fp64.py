@@ -19,13 +19,13 @@ PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 PEER = "GEMMul8 fast"
 SERIES = {
     "accurate": Series("ozaki2, 15 moduli, accurate", plotting.BLUE, "o"),
-    "invariant, nearest": Series("ozaki2, 15 (complex64: 7) moduli, invariant, nearest", plotting.GREEN, "s"),
+    "invariant, nearest": Series("ozaki2, 15 (e, f: 7) moduli, invariant, nearest", plotting.GREEN, "s"),
     "invariant, nearest, 14": Series(
-        "ozaki2, 14 (complex64: 6) moduli, invariant, nearest", plotting.GREEN, "s", "--", filled=False
+        "ozaki2, 14 (e, f: 6) moduli, invariant, nearest", plotting.GREEN, "s", "--", filled=False
     ),
     "exact": Series("ozaki, mode CR", plotting.PURPLE, "*"),
-    "GEMMul8 accurate": Series("GEMMul8, 15 (complex128: 14, complex64: 7) moduli, accurate", plotting.ORANGE, "^"),
-    PEER: Series("GEMMul8, 15 (complex128: 14, complex64: 7) moduli, fast", plotting.VERMILION, "v"),
+    "GEMMul8 accurate": Series("GEMMul8, 15 (c, d, h: 14; e, f: 7) moduli, accurate", plotting.ORANGE, "^"),
+    PEER: Series("GEMMul8, 15 (c, d, h: 14; e, f: 7) moduli, fast", plotting.VERMILION, "v"),
     "library": Series("cuBLAS DGEMM, ZGEMM, CGEMM", plotting.BLACK, "x", "--"),
 }
 SHORT = {"invariant, nearest, 7": "invariant, nearest", "invariant, nearest, 6": "invariant, nearest, 14"}
@@ -62,8 +62,8 @@ def provenance() -> str:
     return measured_on({"device": head | {"library": f"{head['library']}, PyTorch {head['torch']}"}}, {head["date"]})
 
 
-CAPTION = f"""(a) to (c) Relative L2 error against effective throughput, n = {ERROR_N}, first calls after a pause, for
-real, complex128 and complex64 products. (d) to (f) Throughput relative to cuBLAS. (g) to (i) Energy per product
+CAPTION = f"""(a), (c), (e) Relative L2 error against effective throughput, n = {ERROR_N}, first calls after a pause,
+for real, complex128 and complex64 products. (b), (d), (f) Throughput relative to cuBLAS. (g), (h) Energy per product
 relative to cuBLAS, sustained. {provenance()}"""
 
 
@@ -94,33 +94,35 @@ def _ratios(rows: list[Row], kind: str, way: str, column: str, base: str = "libr
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 3, width=plotting.DOUBLE, height=6.2, share_x=False, share_y=False)
-    for column, kind in enumerate(KINDS):
-        error, speed, energy = axes[:, column]
-        ticks: set[int] = set()
+    figure, axes = plotting.figure(2, 4, height=8.4, share_x=False, share_y=False)
+    for (error, speed), kind in zip(axes, KINDS, strict=False):
         for way, series in SERIES.items():
             first, errors = (_line(rows, kind, way, name).get(ERROR_N) for name in ("first", "error"))
             if first is not None and errors:
                 error.plot([first], [errors], **series.line(linestyle=""))
-            for axis, name in ((speed, "first"), (energy, "joules")):
-                ratios = _ratios(rows, kind, way, name)
-                ticks |= ratios.keys()
-                if ratios:
-                    axis.plot(ratios.keys(), ratios.values(), **series.line(label="_" + series.label))
-        error.set(xlabel="throughput, TFLOP/s", yscale="log")
+        error.set(xlabel="throughput, TFLOP/s", ylabel="relative $L_2$ error", yscale="log")
         error.margins(0.15)
         error.set_xlim(left=0)
-        for axis in (speed, energy):
-            size_axis(axis, sorted(ticks))
-            axis.set_xlabel("$n$")
-        plain_ticks(speed)
-        plain_ticks(energy)
-    axes[0, 0].set_ylabel("relative $L_2$ error")
-    axes[1, 0].set_ylabel("speed / cuBLAS")
-    axes[2, 0].set_ylabel("energy / cuBLAS")
-    plotting.panel_titles(axes, [f"{what}, {kind}" for what in ("error", "speed", "energy") for kind in KINDS.values()])
-    plotting.legend_below(figure, axes, 2, "n×n×n, whole calls on one GPU")
+        _ratio_panel(speed, rows, kind, "first", "speed / cuBLAS")
+    for axis, kind in zip(axes[3], KINDS, strict=False):
+        _ratio_panel(axis, rows, kind, "joules", "energy / cuBLAS")
+    panels = [f"{what}, {kind}" for kind in KINDS.values() for what in ("error", "speed")]
+    plotting.panel_titles(axes, [*panels, "energy, float64", "energy, complex128"])
+    plotting.legend_below(figure, axes, 1, "n×n×n, whole calls on one GPU")
     return figure
+
+
+def _ratio_panel(axis: Any, rows: list[Row], kind: str, column: str, label: str) -> None:
+    """Draw a column relative to cuBLAS, over n."""
+    ticks: set[int] = set()
+    for way, series in SERIES.items():
+        ratios = _ratios(rows, kind, way, column)
+        ticks |= ratios.keys()
+        if ratios:
+            axis.plot(ratios.keys(), ratios.values(), **series.line(label="_" + series.label))
+    size_axis(axis, sorted(ticks))
+    axis.set(xlabel="$n$", ylabel=label)
+    plain_ticks(axis)
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:
