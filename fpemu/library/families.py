@@ -469,9 +469,7 @@ def _merge_mma(out: NDArray[Any], K: NDArray[Any], size: int, narrow: bool) -> N
     """Give equal rows to configurations of the matrix instruction with equal orders."""
     family, stages, splits, reduction, _ = out.T
     plain = (
-        (family == 66)
-        | (np.isin(family, (63, STREAM_K)) & (splits == 1))
-        | ((family == STREAM_K) & (K <= _UNDIVIDED))
+        (family == 66) | (np.isin(family, (63, STREAM_K)) & (splits == 1)) | ((family == STREAM_K) & (K <= _UNDIVIDED))
     )
     mma = plain | (np.isin(family, _MMA) & (splits >= 1))
     step = np.where((size == 4) | ((stages == 0) & ~plain), 8, 16)
