@@ -244,7 +244,7 @@ class _Product(NamedTuple):
         if self.scales is None:
             return verify(D, A, B, C, specification=self.s, causes=causes, seconds=seconds)
         s = self.resolved()[0]
-        return verify_scaled(D, A, B, C, self.scales.at(rows, columns), s, causes=causes)
+        return verify_scaled(D, A, B, C, self.scales.at(rows, columns), s, causes=causes, seconds=seconds)
 
 
 def _specification(

@@ -85,7 +85,7 @@ class _Sample:
         if self.scale_a is None:
             return verify(D, A, B, C, specification=s, **options)
         kinds = [self.product.operands[name]["type"] for name in "AD"]
-        return verify_scaled(D, A, B, C, self.scales(), s._resolved(*kinds), causes=bool(options["causes"]))
+        return verify_scaled(D, A, B, C, self.scales(), s._resolved(*kinds), **options)
 
     def words(self, s: Specification) -> str:
         """A specification, or the arithmetic that is identified where it names none, in words."""

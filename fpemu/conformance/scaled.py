@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -70,10 +71,11 @@ class Scales:
 
 
 def verify_scaled(
-    D: Array, A: Array, B: Array, C: Array | None, scales: Scales, s: Specification, *, causes: bool = True
-) -> Verdict:
+    D: Array, A: Array, B: Array, C: Array | None, scales: Scales, s: Specification, *, causes: bool = True,
+    seconds: float = np.inf,
+) -> Verdict:  # fmt: skip
     """`verify` for a resolved specification of a plain product with scales."""
-    (M, K), N, tried = A.shape, B.shape[1], 0
+    (M, K), N, tried, until = A.shape, B.shape[1], 0, time.monotonic() + seconds
 
     def value(s: Specification, change: _Change, rows: Any, columns: Any) -> Callable[[Specification], Array]:
         x, y, z = change(A[rows], B[:, columns], scales.at(rows, columns))
@@ -93,6 +95,8 @@ def verify_scaled(
         few = [np.sort(np.argsort(-wrong.sum(axis=axis), kind="stable")[:_SAMPLE]) for axis in (1, 0)]
         target, found = bits(D[few[0]][:, few[1]]), []
         for text, change, before in _alternatives(s, scales, K):
+            if time.monotonic() > until:
+                break
             one = changed(s, before)
             try:
                 sample = value(one, change, *few)

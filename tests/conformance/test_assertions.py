@@ -284,6 +284,13 @@ def test_batches_and_block_scaled_instructions():
         assert_bits_equal(D, a, b.T, scale_a=np.roll(sa, 1, axis=1), scale_b=sb.T, hardware=spec)
 
 
+def test_a_search_among_scales_ends_at_its_limit_of_time():
+    given = {**E4M3, "scale_a": ROWS, "scale_b": COLUMNS}
+    for seconds, cause in ((20, "one chain"), (0, "cause not found")):
+        with pytest.raises(AssertionError, match=cause):
+            assert_bits_equal(rows(order=None), *operands("e4m3"), **given, seconds=seconds)
+
+
 @pytest.mark.parametrize("kind", ["f16", "bf16", "tf32"])
 def test_recorded_products_of_cublas_have_their_tabulated_orders(kind):
     arrays, fmt = golden.load("library"), golden.FORMAT_NAMES[kind]
