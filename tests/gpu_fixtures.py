@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,9 @@ __all__ = [
     "two_gpus",
 ]
 
+# The memory that tests did not free. A buffer in a cycle of references may be collected during a later test, whose
+# driver then frees its address: no memory of that test may have it.
+_NOT_FREED: deque[dict] = deque(maxlen=200)
 ON_A_GPU = device.missing() is None
 needs_gpu = pytest.mark.skipif(not ON_A_GPU, reason=str(device.missing()))
 simulated = pytest.mark.skipif(
@@ -64,6 +68,7 @@ def gpu():
         yield driver
         forget()
     forget()  # the counters, too, were freed on the simulated GPU
+    _NOT_FREED.append(driver.memory)
 
 
 @pytest.fixture
