@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
+from functools import partial, reduce
 from itertools import groupby, islice, product
 from operator import add
 from typing import Any
@@ -16,7 +16,7 @@ from fpemu.conformance.specification import Specification, describe_order, multi
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.gemm import _chain
 from fpemu.mma.order import reduce_pairwise
-from fpemu.mma.tree import Chain, Sum, Tree
+from fpemu.mma.tree import Chain, Sum, Tree, _below, added_in, from_order
 
 Array = NDArray[Any]
 Index = NDArray[np.int64]
@@ -172,8 +172,9 @@ def workspaces(x: Sums) -> Iterator[Candidate]:
 
 
 def _with_stored(x: Sums, P: Array, order: KOrder, fmt: str = "") -> Iterator[Candidate]:
-    """Slices whose partial sums are rounded to a narrow format, D's by default, in a workspace before their sum."""
-    fmt = fmt or x.s.result
+    """Slices whose partial sums are rounded to a narrow format before their sum, in a workspace; or, without `fmt`, to
+    D's format, or added in D, which rounds each sum."""
+    in_place, fmt = not fmt, fmt or x.s.result
     if fmt not in ("fp16", "bf16") or x.s.multiply_add is not None or len(P) == 1:
         return
     stored = [to_format(p, fmt).astype(p.dtype) for p in P]
@@ -181,6 +182,14 @@ def _with_stored(x: Sums, P: Array, order: KOrder, fmt: str = "") -> Iterator[Ca
     narrow = reduce(lambda a, b: to_format(a + b, fmt).astype(a.dtype), stored)
     yield order, f"{text} fp32", {"stored": fmt}, x.done(reduce(add, stored))
     yield order, f"{text} {fmt}", {"join": fmt}, x.done(narrow)
+    if in_place:
+        T = reduce(lambda a, b: to_format(a, fmt).astype(a.dtype) + b, P)
+        tree = partial(_added_in_d, order, x, fmt)
+        yield tree, f"{describe_order(order)}, the slices added in D, which rounds each sum to {fmt}", {}, x.done(T)
+
+
+def _added_in_d(order: KOrder, x: Sums, fmt: str) -> Tree:
+    return added_in(fmt, tuple(_below(from_order(order, x.K, x.spec))))
 
 
 def _with_tiles(x: Sums) -> Iterator[Candidate]:

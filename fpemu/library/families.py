@@ -20,7 +20,7 @@ from fpemu.arguments import LARGEST, choice, flag, integer, integers
 from fpemu.errors import InputError
 from fpemu.library.tables import LAYOUTS, PLANNED, Layout, Product, instruction
 from fpemu.mma import KOrder
-from fpemu.mma.tree import Chain, Sum, Tree
+from fpemu.mma.tree import Chain, Sum, Tree, added_in
 
 _BYTES = {"e4m3": 1, "int8": 1, "fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4, "fp64": 8}
 _MMA, STREAM_K, _INTERLEAVED = (12, 21, 23, 24), 43, (35, 36, 55)
@@ -341,12 +341,9 @@ def _joined(
         stop = min(K, start + length)
         first = start + (stop - start) % block * residue_first
         parts.append(Chain((*_steps(start, first, step), *_steps(first, stop, step))))
-    if not in_place:
-        return (Sum(tuple(parts), None, stored) if len(parts) > 1 else parts[0]), None
-    total = parts[0]
-    for part in parts[1:]:
-        total = Sum((Sum((total,), stored=narrow), part))
-    return total, None
+    if in_place:
+        return added_in(narrow, parts), None
+    return (Sum(tuple(parts), None, stored) if len(parts) > 1 else parts[0]), None
 
 
 def _steps(start: int, stop: int, step: int) -> Iterable[tuple[int, ...]]:

@@ -6,7 +6,7 @@ each addition. Two orders are equal if their trees have the same `canonical` for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -287,6 +287,14 @@ def join(parts: list[Tree], pairwise: bool = False) -> Tree:
     if pairwise:
         return reduce_pairwise(parts, lambda x, y: Sum((x, y)))
     return Sum(tuple(parts)) if len(parts) > 1 else parts[0]
+
+
+def added_in(fmt: str, parts: Sequence[Tree]) -> Tree:
+    """Return the tree that adds parts in a result of a format: the first part and each sum but the last are rounded."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = Sum((Sum((total,), stored=fmt), part))
+    return total
 
 
 def equal(x: Tree, y: Tree, spec: MmaSpec) -> bool:

@@ -54,6 +54,14 @@ def slices(fmt, length, stored):
     return total
 
 
+def in_place(fmt, length):
+    """Slices over K that are added in D, which is in `fmt`."""
+    total = gemm(fmt, k=slice(0, length))
+    for k in range(length, K, length):
+        total = rounded(total, fmt) + gemm(fmt, k=slice(k, k + length))
+    return rounded(total, fmt)
+
+
 def rows(scale_a=ROWS, scale_b=COLUMNS, order=FP8, **options):
     return scaled_gemm(*operands("e4m3"), scale_a, scale_b, HOPPER["e4m3"], order, **options)
 
@@ -84,6 +92,7 @@ PLANTED = {  # product, arguments of the assertion, words of the cause
         "rounded to tf32 to nearest",
     ),
     "partial sums in bf16": (lambda: slices("bf16", 1024, "bf16"), BF16, "the slices stored in bf16"),
+    "slices added in D": (lambda: in_place("bf16", 1408), {**BF16, "out": "bf16"}, "added in D, which rounds each sum"),
     "fp16 accumulator": (lambda: np.float32(gemm("fp16", spec=mma.spec("H200", "fp16", "fp16"))), HALF, "fp16"),
     "promotion every 128": (lambda: gemm("fp16", FP8), HALF, "promotion every 128"),
     "fast accumulation": (lambda: rows(order=None), {**E4M3, "scale_a": ROWS, "scale_b": COLUMNS}, "one chain"),
