@@ -244,12 +244,13 @@ def adds_vector(shape: Sequence[int], sizes: Sequence[int], kind: str) -> bool:
 def rounds_before_adding(product: Product, vector: bool) -> bool:
     """Whether the sum is rounded to the format of D before C, a vector or a matrix, is added; InputError if unknown."""
     family, _, splits, reduction, _ = product.configuration or (0,) * 5
-    split = splits > 1
-    if not family or (split and reduction == (1 if vector else 4)) or (family == 12 and product.type == "fp64"):
+    split, narrow = splits > 1, "->" in product.type
+    unknown = split and (vector or narrow if reduction == 1 else reduction == 4 and not vector)
+    if not family or unknown or (family == 12 and product.type == "fp64"):
         raise InputError(
             f"{product}: the place of C in the sum is not known for this kernel of cuBLAS (family {family})"
         )
-    return "->" in product.type and (split and reduction == 4 if vector else family == 66 and not split)
+    return narrow and (split and reduction == 4 if vector else family == 66 and not split)
 
 
 def arithmetic_of(config: Configuration, kind: str) -> str:

@@ -2,8 +2,9 @@
 
 ``fpemu/library/data/*-model.npz`` has some networks for each type of a version and a GPU. Their inputs are the features
 of a product's sizes, its layout and, for 16-bit operands, whether they are bf16; each output is the probability of a
-class, a `Configuration` and a tile. The answer is the order with the largest sum of probabilities if this sum reaches
-the ``threshold``, which held-out answers determined. The file also has recorded answers for layers of language models.
+class: a `Configuration`, a tile and, of stream-K kernels, a cluster. The answer is the order with the largest sum of
+probabilities if this sum reaches the ``threshold``, which held-out answers determined. The file also has recorded
+answers for layers of language models.
 ``benchmarks/heuristic_model.py`` collects the answers and builds the file.
 """
 

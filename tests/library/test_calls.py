@@ -165,6 +165,16 @@ def test_slices_that_are_added_in_d_round_every_sum(row):
     assert product.order != library.plan(library.Configuration(*config), kind, layout, (M, N, K)).order
 
 
+def test_c_is_declined_where_slices_are_added_in_a_16_bit_d():
+    wide, narrow = (
+        library.plan(library.Configuration(24, 0, 2, 1, 0), t, "NN", (64, 64, 1000)) for t in ("fp16", "fp16->fp16")
+    )
+    assert not families.rounds_before_adding(wide, vector=False)
+    for product, vector in ((narrow, False), (narrow, True), (wide, True)):
+        with pytest.raises(InputError, match="the place of C in the sum is not known"):
+            families.rounds_before_adding(product, vector)
+
+
 def test_workspaces_are_those_of_the_environment():
     assert workspaces({}) == (2**25, 2**20)
     assert workspaces({"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8", "CUBLASLT_WORKSPACE_SIZE": "64"}) == (8519680, 2**16)
