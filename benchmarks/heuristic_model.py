@@ -192,7 +192,7 @@ def collect(file: Path, shapes: np.ndarray, kinds: list[tuple[str, str]], second
 def _write(file: Path, parts: dict[int, np.ndarray]) -> None:
     arrays: dict[str, Any] = {}
     for n, answers in parts.items():
-        columns = answers.T - answers.min(axis=0, keepdims=True).T.astype(np.int64)
+        columns = (answers.astype(np.int64) - answers.min(axis=0)).T
         codes = np.ravel_multi_index(tuple(columns), tuple(columns.max(axis=1) + 1))
         _, first, index = np.unique(codes, return_index=True, return_inverse=True)
         arrays |= {f"{n} table": answers[first], f"{n} index": index.ravel().astype(np.uint16)}

@@ -16,7 +16,7 @@ from fpemu.conformance.specification import Specification, describe_order, multi
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.gemm import _chain
 from fpemu.mma.order import reduce_pairwise
-from fpemu.mma.tree import Chain, Sum, Tree, _below, added_in, from_order
+from fpemu.mma.tree import Chain, Sum, Tree, added_in, from_order
 
 Array = NDArray[Any]
 Index = NDArray[np.int64]
@@ -189,7 +189,8 @@ def _with_stored(x: Sums, P: Array, order: KOrder, fmt: str = "") -> Iterator[Ca
 
 
 def _added_in_d(order: KOrder, x: Sums, fmt: str) -> Tree:
-    return added_in(fmt, tuple(_below(from_order(order, x.K, x.spec))))
+    sums = from_order(order, x.K, x.spec)
+    return added_in(fmt, sums.parts if isinstance(sums, Sum) else (sums,))
 
 
 def _with_tiles(x: Sums) -> Iterator[Candidate]:

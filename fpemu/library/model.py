@@ -23,8 +23,8 @@ NETWORKS = {"fp16": "16-bit", "bf16": "16-bit", "tf32": "tf32", "fp32": "fp32", 
 _LARGEST = 2048, 8192  # M and N, and K, of the range that was sampled
 _SMS = 132  # multiprocessors of an H100 or H200
 _CANDIDATES = 6  # configurations with the largest probabilities whose orders are compared
-# smallest K from which the blocks of a wave determine 0, 1, 2, 3 and more slices of a stream-K kernel: in its choice of
-# blocks the heuristic takes fewer slices of a shorter K
+# smallest K from which the blocks of a wave determine 0, 1, 2, 3 and more slices of a stream-K kernel. The heuristic
+# takes fewer of a shorter K: in 630,000 answers 2 slices begin at K = 800 to 2360 and 3 at 4300 to 6000, by tile
 _LEAST_K = np.array([0, 0, 2400, 6000, 2**31])
 _POWERS = tuple(2.0**n for n in range(9))
 _SMALL = (1, 2, 3, 4, 5, 7, 11)

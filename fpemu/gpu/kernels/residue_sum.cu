@@ -120,6 +120,7 @@ struct Total {
         const double nearest = rint(C);
         C = nearest + rint((C - nearest) + left);
       } else {
+        // beside a tie |left| is at least 2^-55 |C|, so that 2^-50 |left| is more than 2^-106 |C|
         const double off = fused(fabs(left), 1 + 0x1p-50, ERROR);
         decided = (decided && C + off == C && C - off == C) || !any;
         C = any ? C : 0;
